@@ -50,7 +50,7 @@ CREATE TABLE accs.tokens (
   last_used_at  timestamptz,                     -- to the minute
   revoked_at    timestamptz,
   revoked_by    text,
-  of_token      text,                            -- the one that it was made with (exchange_token): it dies with that one
+  of_token      text,                            -- the one that it was made with (exchange_token, create_share): it dies with that one
   CHECK (subject IS NULL OR (scopes = '{read}' AND expires_at <= created_at + interval '30 days') IS TRUE)
 );
 
@@ -123,13 +123,14 @@ END $$;
 SELECT accs.is_verb('create_token', may => '{scheduler,api}');
 
 -- A token that shows one job to whoever has it, for 30 days at most. It belongs to the one who shares, and is dead when that one is
--- disabled.
+-- disabled. p_of: the token that he came with; the share lasts no longer than that one, and dies with it.
 CREATE FUNCTION accs.create_share(p_id text, p_sha256 bytea, p_job uuid, p_lives interval, p_artifacts boolean DEFAULT false,
-                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL)
+                                  p_by text DEFAULT NULL, p_reason text DEFAULT NULL, p_of text DEFAULT NULL)
 RETURNS TABLE (answer text, reason text, expires_at timestamptz) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_actor text := coalesce(p_by, session_user);
+  v_of    accs.tokens;
   v_no    text;
   v_row   accs.tokens;
 BEGIN
@@ -143,13 +144,15 @@ BEGIN
                WHEN (p_lives BETWEEN interval '0' AND interval '30 days') IS NOT TRUE THEN 'lives_too_long' END;
   v_no := coalesce(v_no, accs.flaw_of_actor(v_actor, NULL, 'person'));
   IF v_no IS NULL THEN
-    INSERT INTO accs.tokens (id, sha256, name, actor, scopes, limits, subject, created_by, expires_at)
+    SELECT * INTO v_of FROM accs.tokens WHERE id = p_of;
+    INSERT INTO accs.tokens (id, sha256, name, actor, scopes, limits, subject, created_by, expires_at, of_token)
     VALUES (p_id, p_sha256, 'share of job ' || right(p_job::text, 8), v_actor, '{read}',
-            CASE WHEN p_artifacts THEN '{"artifacts": true}'::jsonb ELSE '{}' END, 'job:' || p_job, v_actor, accs.clock() + p_lives)
+            CASE WHEN p_artifacts THEN '{"artifacts": true}'::jsonb ELSE '{}' END, 'job:' || p_job, v_actor,
+            least(accs.clock() + p_lives, v_of.expires_at), coalesce(v_of.of_token, v_of.id))
     RETURNING * INTO v_row;
   END IF;
   RETURN QUERY SELECT accs.audited('create_share', 'job', p_job::text, CASE WHEN v_no IS NULL THEN 'accepted' ELSE 'refused' END, p_by,
-                                   p_reason, v_no, jsonb_build_object('token', p_id, 'lives', p_lives, 'artifacts', p_artifacts)),
+                                   p_reason, v_no, jsonb_build_object('share', p_id, 'lives', p_lives, 'artifacts', p_artifacts)),
                       v_no, v_row.expires_at;
 END $$;
 SELECT accs.is_verb('create_share', may => '{scheduler,api}');
@@ -332,7 +335,8 @@ BEGIN
   GET DIAGNOSTICS v_codes = ROW_COUNT;
   DELETE FROM accs.sessions s WHERE NOT EXISTS (SELECT FROM accs.live_sessions l WHERE l.id = s.id);
   GET DIAGNOSTICS v_sessions = ROW_COUNT;
-  DELETE FROM accs.tokens t WHERE least(t.revoked_at, t.expires_at) < accs.clock() - CASE WHEN t.of_token IS NULL THEN p_keep ELSE '0' END;
+  DELETE FROM accs.tokens t WHERE least(t.revoked_at, t.expires_at) < accs.clock() -
+    CASE WHEN t.of_token IS NULL OR t.subject IS NOT NULL THEN p_keep ELSE '0' END;
   GET DIAGNOSTICS v_tokens = ROW_COUNT;
   RETURN v_codes + v_sessions + v_tokens;
 END $$;

@@ -224,14 +224,22 @@ async def exchange_token(db: Database, token: str, *, lives: timedelta, actor: U
 
 
 async def create_share(
-    db: Database, job_id: UUID, *, lives: timedelta, artifacts: bool = False, by: str, reason: str | None = None
+    db: Database,
+    job_id: UUID,
+    *,
+    lives: timedelta,
+    artifacts: bool = False,
+    by: str,
+    reason: str | None = None,
+    of_token: str | None = None,
 ) -> CreatedToken:
-    """A token that shows one job to whoever has it. Raises VerbRefused, NotFound, InvalidValue."""
+    """A token that shows one job to whoever has it, no longer than the one that it is made with (`of_token`, an id)
+    lasts. Raises VerbRefused, NotFound, InvalidValue."""
     if not timedelta(0) < lives <= SHARE_LIVES:
         raise InvalidValue(f"a share lives for {SHARE_LIVES.days} days at most")
     made = new_token()
     row = await db.fetchrow(
-        "SELECT * FROM accs.create_share($1, $2, $3, $4, $5, $6, $7)",
+        "SELECT * FROM accs.create_share($1, $2, $3, $4, $5, $6, $7, $8)",
         made.id,
         made.digest,
         job_id,
@@ -239,6 +247,7 @@ async def create_share(
         artifacts,
         by,
         reason,
+        of_token,
         repeatable=True,
     )
     if _of(row)["reason"] == "not_found":

@@ -165,6 +165,24 @@ async def test_a_share_shows_one_job_for_30_days_at_most(db: Database, conn: Con
 # Sessions and codes
 
 
+async def test_a_share_lasts_no_longer_than_the_token_that_it_was_made_with(db: Database, conn: Connection):
+    job, week = await submit(conn), timedelta(days=7)
+    maker = await create_token(db, "ada", [Scope.OPERATE], lives=timedelta(days=2))
+    share = await create_share(db, job, lives=week, by="ada", of_token=maker.id)
+    assert share.expires_at == maker.expires_at
+    assert await caller_of_token(db, share.token) is not None
+    detail = await conn.fetchval("SELECT detail FROM accs.audit WHERE action = 'create_share'")
+    assert detail["share"] == share.id, "so that its revocation can be found"
+    cookie = await open_session(db, token=share.token)
+    assert cookie is not None
+    await revoke_token(db, maker.id)
+    assert await caller_of_token(db, share.token) is None
+    assert await caller_of_session(db, cookie.cookie) is None
+    assert [each.state for each in await tokens(db)] == ["revoked", "revoked"]
+    await forget_access(db)
+    assert len(await tokens(db)) == 2, "lists tell of shares that have ended as of other tokens"
+
+
 async def test_a_session_has_what_its_token_has_and_dies_with_it(db: Database):
     token = await made(db, Scope.SUBMIT)
     opening = await open_session(db, token=token.token, user_agent="Firefox " * 100)

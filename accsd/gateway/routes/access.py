@@ -32,6 +32,7 @@ from accsd.gateway.problems import HttpProblem
 from accsd.gateway.reach import Reach
 from accsd.gateway.routes.verbs import verbs_of
 from accsd.gateway.schemas import ANYTHING, answers, listed, paged, row_schema
+from accsd.gateway.shares import shown_to
 from accsd.model.access import SHARE_LIVES, TOKEN_LIVES, Caller, Scope, Token
 from accsd.values.units import parse_duration
 
@@ -56,7 +57,7 @@ async def _me(context: GatewayContext, caller: Caller) -> dict[str, Any]:
         **_who(caller),
         "version": __version__,
         "clock": await job_views.clock(context.reads),
-        "hearing": {"state": listening.hearing, "reason": listening.reason},
+        "hearing": shown_to(caller, "hearing", {"state": listening.hearing, "reason": listening.reason}),
         "features": {"shares": context.settings.gateway.shares},
         "limits": context.settings.gateway.limits.model_dump(mode="json"),
     }
@@ -251,6 +252,7 @@ async def share(request: Request, job_id: str, asked: ShareAsked = Body(default=
         artifacts=asked.artifacts,
         by=caller_of(request).actor,
         reason=asked.reason,
+        of_token=caller_of(request).token_id,
     )
     return answer(document(made), status=201)
 
