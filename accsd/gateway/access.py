@@ -41,6 +41,11 @@ def scoped(scope: Scope, reach: Reach | None = None) -> dict[str, Any]:
     return {_SCOPE: scope.value} | ({} if reach is None else {_REACH: reach.value})
 
 
+def of_session() -> dict[str, Any]:
+    """About the session that asks, whatever it is limited to: a share's, too."""
+    return scoped(Scope.READ, Reach.FREE) | {_SHARED: "session"}
+
+
 def shared(*, artifacts: bool = False) -> dict[str, Any]:
     """Needs the scope read, and whoever has a share link of the job that the path names may call it, too; with
     `artifacts` only if the link is to show them."""
@@ -126,7 +131,8 @@ async def _admitted(request: Request, scope: Scope, *, share: object, door: str 
         what = "no token and no session that is" if door is None else "no token that is"
         raise HttpProblem("unauthenticated", f"the request has {what} valid")
     require_door(caller, door)
-    context.buckets.take("read" if request.method in SAFE else "write", counted_as(caller))
+    what = "write" if request.method not in SAFE else "read" if caller.subject is None else "share"
+    context.buckets.take(what, counted_as(caller))
     if caller.shared_job is not None:
         await _require_shared(request, caller, caller.shared_job, share)
     require_scope(caller, scope, "this")
@@ -252,6 +258,8 @@ def require_limit(caller: Caller, kind: str, name: str) -> None:
 async def _require_shared(request: Request, caller: Caller, job_id: UUID, share: object) -> None:
     if is_shut(context_of(request), caller):
         raise HttpProblem("unauthenticated", "shares are switched off, and no link shows anything")
+    if share == "session":
+        return
     if not share or not await _is_about(request, job_id):
         raise HttpProblem("scope_missing", "a share link shows one job, and nothing else")
     if share == "artifacts" and not caller.limits.get("artifacts"):

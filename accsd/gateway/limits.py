@@ -14,6 +14,7 @@ from accsd.gateway.problems import HttpProblem
 from accsd.settings import GatewayLimits
 
 _MOST_CALLERS: Final = 10_000
+_LESS_FOR_SHARES: Final = 5  # times than a reader: all who have the same link together
 _BURST: Final = 2.0  # so many times the rate may be asked at once
 
 
@@ -54,11 +55,13 @@ class Buckets:
     def __init__(self, limits: GatewayLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._rates: dict[str, float] = {
             "read": limits.reads_per_second,
+            "share": limits.reads_per_second / _LESS_FOR_SHARES,
             "write": limits.writes_per_second,
             "login": limits.logins_per_minute / 60,
         }
         self._bursts: dict[str, float] = {
             "read": max(1.0, _BURST * limits.reads_per_second),
+            "share": max(1.0, limits.reads_per_second / 2),  # a page asks for a dozen things at once
             "write": max(1.0, _BURST * limits.writes_per_second),
             "login": max(1.0, limits.logins_per_minute),
         }

@@ -187,3 +187,26 @@ async def test_a_link_logs_in_as_nothing_but_a_share(gateway: Gateway):
     refused = await gateway.post("/session", {"share": await gateway.token("submit")})
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
     assert "set-cookie" not in refused.headers
+
+
+async def test_whoever_comes_by_a_link_logs_out_and_is_told_no_reason_of_the_gateway(
+    gateway: Gateway, conn: Connection
+):
+    share = await gateway.share(await submit_to(conn, await workflow(conn, step("a"))))
+    page = {"X-Accsd": "1", "Sec-Fetch-Site": "same-origin"}
+    await gateway.ask("POST", "/session", json={"share": share}, headers=page)
+    assert set((await gateway.get("/session")).json()["hearing"]) == {"state"}
+    assert (await gateway.ask("DELETE", "/session", headers=page)).status_code == 204
+    assert await conn.fetchval("SELECT count(*) FROM accs.sessions") == 0
+
+
+async def test_a_link_may_be_used_less_often_than_a_token(db_url: str, conn: Connection):
+    limits = {"reads_per_second": 10, "writes_per_second": 100, "logins_per_minute": 100}
+    async with serving(db_url, gateway={"shares": True, "limits": limits}) as gateway:
+        job = await submit_to(conn, await workflow(conn, step("a")))
+        counted: dict[str, int] = {}
+        for who, token in (("share", await gateway.share(job)), ("reader", await gateway.token("read"))):
+            answers = [(await gateway.get(f"/jobs/{job}/history", token=token)).status_code for _ in range(15)]
+            counted[who] = answers.count(200)
+    assert counted["reader"] == 15
+    assert 5 <= counted["share"] < 10

@@ -15,11 +15,12 @@ from accsd.db import Database
 from accsd.db import access as store
 from accsd.db.access import ActorRow, Exchanged
 from accsd.errors import InvalidValue, NotFound
-from accsd.gateway.access import network_of, public, scoped
+from accsd.gateway.access import network_of, public, require_door, scoped
 from accsd.gateway.answers import answer
 from accsd.gateway.context import caller_of, context_of
 from accsd.gateway.ordinaut.shapes import (
     AGENT,
+    DOOR,
     OPERATION,
     TOKEN,
     AgentChange,
@@ -319,5 +320,6 @@ async def revoke(request: Request, given: Refresh) -> Response:
     if caller is None or known is None:
         context.buckets.take("login", network_of(request))
         return answer(done("the token lets nobody in"))
+    require_door(caller, DOOR)  # whoever has a link to a job does not end it for everybody else
     await store.revoke_token(verbs_of(request), known.id, by=caller.actor, reason="by whoever has it")
     return answer(done("the token lets nobody in any more"))

@@ -20,6 +20,7 @@ from accsd.gateway.access import (
     authenticated,
     is_shut,
     network_of,
+    of_session,
     public,
     require_same_origin,
     scoped,
@@ -151,7 +152,7 @@ async def _token_of(context: GatewayContext, given: Login) -> str | None:
     summary="Log out",
     status_code=204,
     responses={204: {"description": "Logged out"}},
-    openapi_extra=scoped(Scope.READ, Reach.FREE),
+    openapi_extra=of_session(),
 )
 async def log_out(request: Request) -> Response:
     context, caller = context_of(request), caller_of(request)

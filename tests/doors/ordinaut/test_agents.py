@@ -8,7 +8,7 @@ from accsd.gateway.ordinaut.agents import read_scopes, written_scopes
 from accsd.model.access import Scope
 from tests.doors.ordinaut.client import ECHO, Client
 from tests.support.cluster import Connection, on_every_server
-from tests.support.factory import pass_time
+from tests.support.factory import pass_time, submit
 from tests.support.gateway import Gateway, serving
 
 
@@ -186,3 +186,13 @@ async def test_whoever_guesses_secrets_is_put_off(db_url: str):
         for _ in range(3):
             await nobody.post("/agents/auth/token", given, 401)
         assert (await nobody.post("/agents/auth/token", given, 429))["retry_after_seconds"] >= 1
+
+
+async def test_a_share_and_a_token_of_another_door_are_not_ended_here(admin: Client, conn: Connection):
+    """Whoever has a link to a job would end it for everybody."""
+    nobody, gateway = Client(admin.gateway, None), admin.gateway
+    share = await gateway.share(await submit(conn))
+    for token in (share, await gateway.token("read", limits={"door": "judge"})):
+        refused = await nobody.post("/agents/auth/revoke", {"refresh_token": token}, 403)
+        assert refused["code"] == "scope_missing"
+    assert await conn.fetchval("SELECT count(*) FROM accs.tokens WHERE revoked_at IS NOT NULL") == 0
