@@ -31,7 +31,7 @@ function Opened({ job, leave }) {
     <header id="share-title">Share ${job.workflow} ${job.id.slice(-8)}</header>
     <div class="body"><${Trouble} problem=${problem ?? shares.problem} />
       ${made ? html`<p class="hint waits"><strong>This link is shown once.</strong> Whoever has it sees this job, and nothing else${made.limits.artifacts ? "" : " (without its files)"}.</p><div class="also"><div><code>${link}</code><${Copy} text=${link} label="Copy" /></div></div>`
-        : isOff ? html`<p class="hint waits">Shares are switched off (<code>gateway.shares</code>): none can be made, and no link shows anything.</p>`
+        : isOff ? html`<p class="hint waits">Shares are switched off (gateway.shares): none can be made, and no link shows anything.</p>`
         : html`<p>Whoever has the link sees this job's steps, attempts, events, times and results, until then or until it is revoked. No logs by line, no other job, and nothing can be changed.</p>
       <div class="row"><label>For<select value=${given.expires_in} onChange=${(event) => give({ ...given, expires_in: event.target.value })}>${LIVES.map(([length, word]) => html`<option key=${length} value=${length}>${word}</option>`)}</select></label>
         <label class="check"><input type="checkbox" checked=${given.artifacts} onChange=${(event) => give({ ...given, artifacts: event.target.checked })} /> with its files</label></div>`}
