@@ -8,16 +8,17 @@ const AFTER_MS = 120;
 export function useTogether(isOn) {
   const left = useRef({}), right = useRef({}), leader = useRef("left");
   useEffect(() => {
-    let planned = null;
+    let planned = null, newest = 0; // an answer may come after that of a later question
     const abort = new AbortController();
     const follow = async (from, to) => {
+      const mine = ++newest;
       const line = from.at?.();
       if (!line || !to.goTo) return;
       const moment = Date.parse(line.ts) - (await began(from)) + (await began(to));
       if (Number.isNaN(moment)) return;
       const { lines } = await call(`${to.path}${query({ around: `ts:${new Date(moment).toISOString()}`, limit: 2 })}`, { signal: abort.signal });
       const found = lines.find((each) => Date.parse(each.ts) >= moment) ?? lines.at(-1);
-      if (found) to.goTo(found.n);
+      if (found && mine === newest) to.goTo(found.n);
     };
     const moves = (side, from, to) => () => {
       if (!isOn || leader.current !== side) return;
