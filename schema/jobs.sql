@@ -98,7 +98,7 @@ CREATE TABLE public.job_tasks (
 CREATE UNIQUE INDEX job_tasks_parent ON public.job_tasks (parent, item_no) WHERE parent IS NOT NULL;
 
 -- What is asked of columns that hardly change is asked by triggers when they are written. Every UPDATE of any column reads the text of
--- every CHECK of its table anew, which was an eighth of a single claim and finish.
+-- every CHECK of its table anew, which was 8 % of a single claim and finish.
 CREATE FUNCTION accs.refuse_value() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   RAISE EXCEPTION '% %: %', CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job' ELSE 'task' END, NEW.id, TG_ARGV[0]

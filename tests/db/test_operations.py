@@ -127,7 +127,7 @@ async def test_an_operation_of_thousands_survives_whoever_dies_in_it(
     db: Database, conn: Connection, race: Race, db_url: str
 ):
     """Cut off in the middle of a chunk, killed before one, killed after one, overtaken: each job is cancelled once."""
-    jobs = await submitted(conn, 2000)
+    jobs = await submitted(conn, 5000)
     await submitted(conn, 10, "other")
     begun_with = await begun(db, action="cancel", target={"filter": {"workflow": "media"}})
     assert (begun_with.state, begun_with.owner, begun_with.accepted) == ("running", None, 0)
@@ -183,7 +183,7 @@ async def test_an_operation_of_thousands_survives_whoever_dies_in_it(
     assert (await slow.run_once()).did is None
 
     ended = await finished(db, other, begun_with.id)
-    assert (ended.state, ended.accepted, ended.repeated, ended.refused) == ("done", 2000, 0, 0)
+    assert (ended.state, ended.accepted, ended.repeated, ended.refused) == ("done", 5000, 0, 0)
     assert await cancels(conn) == dict.fromkeys(jobs, 1), "each was cancelled once, and no other"
     assert await conn.fetchval("SELECT count(*) FROM jobs WHERE status = 'running'") == 20
     await check(conn)
