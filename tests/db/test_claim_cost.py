@@ -286,6 +286,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+@pytest.mark.every_postgresql
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_verbs_cost_what_they_return_however_full_the_tables_are(server: TestServer):
